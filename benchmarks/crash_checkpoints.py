@@ -24,7 +24,7 @@ from common import publish
 
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
-from headway.storage.object_store.uri import open_store
+from headway.storage.object_store.client_selection import open_store
 from s3 import S3
 from scenarios.crash_checkpoints import Ground, lives
 

@@ -31,8 +31,8 @@ from headway.storage.checkpoint.commit import CommitRequest
 from headway.storage.checkpoint.staging import Note
 from headway.storage.object_store.base import CONCURRENCY, PART
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
+from headway.storage.object_store.client_selection import open_store
 from headway.storage.object_store.upload import RankUpload, folder_key, inventory_at, send
-from headway.storage.object_store.uri import open_store
 from headway.storage.object_store.verify import contents_of, fetch
 from s3 import BUCKET, S3
 

@@ -21,9 +21,9 @@ from headway.storage.checkpoint.recovery import Survey
 from headway.storage.checkpoint.staging import Note, Slot, stage
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
+from headway.storage.object_store.client_selection import open_store
 from headway.storage.object_store.fsspec_client import FsspecClient
 from headway.storage.object_store.upload import RankUpload, folder_key, inventory_at, send
-from headway.storage.object_store.uri import open_store
 from headway.storage.run import layout
 from headway.testing.contracts.checkpoint_backend import CheckpointBackendContract
 from s3 import S3

@@ -13,8 +13,8 @@ import pytest
 
 from headway.storage.checkpoint.manifest import checksum
 from headway.storage.object_store.base import ObjectStore
+from headway.storage.object_store.client_selection import open_store
 from headway.storage.object_store.fsspec_client import FsspecClient, as_fsspec
-from headway.storage.object_store.uri import open_store
 from headway.testing.contracts.object_store import ObjectStoreContract
 from s3 import S3
 

@@ -17,7 +17,7 @@ from headway import train
 from headway.cli import main
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.object_store.checkpoint_backend import ObjectStoreCheckpointBackend
-from headway.storage.object_store.uri import open_store
+from headway.storage.object_store.client_selection import open_store
 from headway.storage.run.reader import RunReader
 from s3 import S3
 from scenarios import crash_checkpoints

@@ -54,7 +54,7 @@ from headway.storage.checkpoint.signatures import Proof
 from headway.storage.checkpoint.staging import Note
 from headway.storage.checkpoint.validation_record import read_validation, unpack
 from headway.storage.object_store import download_cache
-from headway.storage.object_store.uri import open_store
+from headway.storage.object_store.client_selection import open_store
 from headway.storage.run import failure_bundle, layout
 from headway.storage.run.opening import open_run
 from headway.storage.run.reader import RunReader

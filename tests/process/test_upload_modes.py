@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from headway import train
-from headway.storage.checkpoint import background_handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.reader import RunReader
 from headway.worker.checkpoint import local
@@ -104,7 +104,7 @@ def test_an_upload_error_fails_the_run_at_once(tmp_path: Path, elsewhere: Path) 
 
     with pytest.raises(train.TrainingFailedError, match=r"could not be saved to .*: the disk is on fire"):
         fit(train_func, storage_path=tmp_path / "runs")
-    assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
+    assert [name for name in os.listdir(elsewhere) if name.startswith(handoff_records.PREFIX)] == []
 
 
 def test_a_file_that_vanishes_during_the_move_costs_no_other_file(tmp_path: Path, elsewhere: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_vanished_source_is_an_error_and_never_an_empty_checkpoint(
         fit(train_func, storage_path=tmp_path, name="run")
     [kept] = RunReader.at(tmp_path / "run").checkpoints()
     assert Checkpoint(kept.path).to_dict() == {"good": 1}
-    assert [name for name in os.listdir(elsewhere) if name.startswith(background_handoff.PREFIX)] == []
+    assert [name for name in os.listdir(elsewhere) if name.startswith(handoff_records.PREFIX)] == []
 
 
 def test_a_save_survives_its_worker_once_report_has_returned(tmp_path: Path, elsewhere: Path) -> None:
@@ -491,7 +491,7 @@ def test_a_full_disk_loses_neither_the_users_files_nor_the_previous_checkpoint(
     def still_full(*args: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(background_handoff, "copy_aside", still_full)  # in the driver, which tries once more
+    monkeypatch.setattr(handoff_records, "copy_aside", still_full)  # in the driver, which tries once more
 
     def train_func() -> None:
         train.report({}, train.Checkpoint.from_dict({"good": 1}))

@@ -12,7 +12,7 @@ MIN_LINES = 60  # modules up to this length need no test file of their own
 
 # Modules that only make sense with processes, or as parts of a whole run, and the tests that cover them.
 COVERED_BY = {
-    "cli/checkpoints.py": "tests/process/test_checkpoints.py",
+    "cli/ckpt.py": "tests/process/test_checkpoints.py",
     "cli/doctor.py": "tests/process/test_cli.py",
     "cli/logs.py": "tests/process/test_cli_logs_stop_rm.py",
     "cli/quickstart.py": "tests/process/test_cli.py",
@@ -56,7 +56,7 @@ COVERED_BY = {
     "engine/resources/gpu_locks.py": "tests/process/test_gpus.py",
     "observe/console.py": "tests/process/test_console.py",
     "storage/checkpoint/backend.py": "tests/contract/test_checkpoint_backends.py",
-    "storage/checkpoint/locations.py": "tests/process/test_checkpoints.py",
+    "storage/checkpoint/file_sources.py": "tests/process/test_checkpoints.py",
     "storage/object_store/base.py": "tests/contract/test_object_stores.py",
     "storage/object_store/checkpoint_backend.py": "tests/contract/test_checkpoint_backends.py",
     "storage/object_store/commit.py": "tests/contract/test_checkpoint_backends.py",

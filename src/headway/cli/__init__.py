@@ -15,7 +15,7 @@ from typing import NoReturn
 import headway
 from headway.core.errors import HeadwayError, PreemptionError
 from headway.core.process.standard_streams import hold_standard_streams
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -216,7 +216,7 @@ def _add_rm(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _add_ckpt(commands: argparse._SubParsersAction[_Parser]) -> None:
     def ckpt(args: argparse.Namespace) -> int:
-        from headway.cli.checkpoints import ckpt
+        from headway.cli.ckpt import ckpt
 
         return ckpt(args)
 

@@ -14,7 +14,7 @@ from headway.core.errors import ConfigError, StorageError
 from headway.core.retention import why_kept
 from headway.core.schema.journal_entries import RemovedEntry, RetiredEntry
 from headway.core.validation import ReportedCheckpointStatus
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader
 

@@ -23,7 +23,7 @@ from headway.core.config import LoggingConfig, RunConfig, ScalingConfig
 from headway.core.environment import expanded, results_folder
 from headway.core.errors import HeadwayError
 from headway.engine.resources import hardware
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.train.trainer import DataParallelTrainer
 
 Verdict = Literal["ok", "note", "bad"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from headway.cli.runs import find
 from headway.core import phrases
 from headway.core.errors import StorageError
-from headway.observe.terminal import colored, plain
+from headway.observe.terminal_text import colored, plain
 from headway.storage.fs_ops import after_hole, entries, open_regular
 from headway.storage.run import layout
 from headway.storage.run.reader import RunReader

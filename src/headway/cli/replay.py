@@ -8,7 +8,7 @@ import sys
 from pathlib import PurePath
 
 from headway.cli.runs import find
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.observe.tracebacks import folded
 from headway.train.replay import Ending, Replay
 from headway.train.replay import find as find_replay

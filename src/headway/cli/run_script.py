@@ -16,7 +16,7 @@ from headway.core.errors import ConfigError, HeadwayError, PreemptionError, Trai
 from headway.core.task import Task
 from headway.engine.fork_server_client import warm_up
 from headway.frameworks.torch_config import TorchScriptConfig
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.train.launch.fit import prepare
 from headway.train.launch.request import TrainRequest
 from headway.worker.torchrun_script import run_module, run_script

@@ -13,8 +13,8 @@ from headway.core.environment import expanded, results_folder
 from headway.core.errors import StorageError
 from headway.core.schema.journal_entries import EndEntry, LaunchEntry, RetryEntry
 from headway.core.security.redaction import redact
-from headway.observe.terminal import plain
-from headway.storage.object_store.uri import is_remote, open_store
+from headway.observe.terminal_text import plain
+from headway.storage.object_store.client_selection import is_remote, open_store
 from headway.storage.run.layout import is_plain_name
 from headway.storage.run.reader import RunReader, runs, runs_in_store
 

@@ -8,7 +8,7 @@ import sys
 from headway.cli.runs import find, say
 from headway.core import phrases
 from headway.core.errors import ConfigError, StorageError
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.storage.run.reader import RunReader
 from headway.train.launch.control_socket import ControlError, ask
 

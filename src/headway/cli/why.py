@@ -8,7 +8,7 @@ from pathlib import Path
 from headway.cli.runs import find, say
 from headway.core import phrases
 from headway.diagnosis.explanation import Case, explained, state
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.storage.run import failure_bundle
 from headway.storage.run.reader import RunReader
 

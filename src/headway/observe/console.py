@@ -20,7 +20,7 @@ from headway.core import phrases
 from headway.observe import log_handler
 from headway.observe.log_tail import Line, Tail
 from headway.observe.run_observer import RunSnapshot
-from headway.observe.terminal import colored, plain, write_line
+from headway.observe.terminal_text import colored, plain, write_line
 from headway.storage.run import layout
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 
 from headway.core.messages import Stream
-from headway.observe.terminal import clear_live_lines, plain, write_line
+from headway.observe.terminal_text import clear_live_lines, plain, write_line
 
 LIBRARY = "headway"
 _FORMATTER = logging.Formatter("headway: %(message)s")

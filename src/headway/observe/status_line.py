@@ -13,7 +13,7 @@ import rich.console
 import rich.live
 import rich.text
 
-from headway.observe.terminal import live_screens
+from headway.observe.terminal_text import live_screens
 
 
 class _Console(rich.console.Console):
@@ -70,7 +70,7 @@ class LiveLine:
 
 
 class _Screen:
-    """The terminal (a :class:`~headway.observe.terminal.LiveScreen`)."""
+    """The terminal (a :class:`~headway.observe.terminal_text.LiveScreen`)."""
 
     def __init__(self, console: rich.console.Console) -> None:
         self.stdout_is_terminal = sys.stdout is not None and sys.stdout.isatty()

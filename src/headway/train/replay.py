@@ -61,7 +61,7 @@ from headway.core.validation import ReportedCheckpointStatus
 from headway.diagnosis.replay_info import place, run_info
 from headway.engine.resources import hardware
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.object_store.uri import is_remote
+from headway.storage.object_store.client_selection import is_remote
 from headway.storage.run import failure_bundle, layout
 from headway.storage.run.failure_bundle import StoredFailure
 from headway.storage.run.reader import RunReader

@@ -14,7 +14,7 @@ from headway.core.config import CheckpointConfig
 from headway.core.errors import ConfigError, RemoteError
 from headway.core.retention import best, ranked, value_of
 from headway.core.schema.journal_entries import EndEntry, RetryEntry
-from headway.observe.terminal import plain
+from headway.observe.terminal_text import plain
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.reader import RunReader
 

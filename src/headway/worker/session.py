@@ -36,7 +36,7 @@ from headway.core.messages import (
 from headway.core.task import Task
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.run.report_backlog import ReportBacklog
-from headway.worker.checkpoint.committed import CommittedCheckpoints
+from headway.worker.checkpoint.readable_checkpoints import CommittedCheckpoints
 from headway.worker.checkpoint.saves import CheckpointSaves
 from headway.worker.connection import Connection
 from headway.worker.data_client import DataClient

@@ -10,7 +10,7 @@ import time
 import pyte
 
 from headway.observe import status_line
-from headway.observe.terminal import live_screens, write_line
+from headway.observe.terminal_text import live_screens, write_line
 
 
 class SlowTerminal(io.StringIO):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.observe.terminal import colored, plain
+from headway.observe.terminal_text import colored, plain
 
 TRICKS = {
     "the clipboard": "\x1b]52;c;ZWNobyBwd25lZAo=\x07",

@@ -195,7 +195,7 @@ def _is_data(below: str, suffixes: tuple[str, ...] | None) -> bool:
 
 
 def _remote(texts: list[str], filesystem: Any, suffixes: tuple[str, ...] | None) -> Files:
-    from headway.storage.object_store.uri import open_store
+    from headway.storage.object_store.client_selection import open_store
 
     fs, found = None, []
     for text in texts:

@@ -83,7 +83,7 @@ class _TargetDirectory:
             except OSError as error:
                 raise DataError(f"directory {self._path} cannot be created: {error.strerror}") from error
         else:
-            from headway.storage.object_store.uri import open_store
+            from headway.storage.object_store.client_selection import open_store
 
             self._store = open_store(path)
             self._fs, self._path = self._store.filesystem, self._store.path.rstrip("/")

@@ -10,7 +10,7 @@ from typing import Protocol
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint import background_handoff, staging
+from headway.storage.checkpoint import handoff_records, staging
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, discard, extend
 from headway.storage.checkpoint.manifest import damage, read_manifest
@@ -137,24 +137,24 @@ class LocalCheckpointBackend:
     def finish(self, attempt: int, seq: int, rank: int) -> bool:
         self.fence()
         key = self._key
-        handoffs = {(each.seq, each.rank): each for each in background_handoff.pending(self.root, key, attempt)}
+        handoffs = {(each.seq, each.rank): each for each in handoff_records.pending(self.root, key, attempt)}
         if (handoff := handoffs.get((seq, rank))) is not None:
-            return background_handoff.finish(self.root, handoff, key)
+            return handoff_records.finish(self.root, handoff, key)
         return Slot(self.root, attempt, seq, rank).folder.is_dir()  # complete, but the worker died before it said so
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         self.fence()
         slot = Slot(self.root, attempt, seq, rank)
-        for handoff in background_handoff.pending(self.root, self._key, attempt):
+        for handoff in handoff_records.pending(self.root, self._key, attempt):
             if handoff.slot(self.root) == slot:
-                background_handoff.log_given_back(self.root, handoff)
+                handoff_records.log_given_back(self.root, handoff)
         slot.clear()
 
     def sweep(self, attempt: int, names: Collection[str], keep: Collection[int] = ()) -> None:
         self.fence()
-        for handoff in background_handoff.pending(self.root, self._key, attempt):
+        for handoff in handoff_records.pending(self.root, self._key, attempt):
             if handoff.seq not in keep:
-                background_handoff.log_given_back(self.root, handoff)
+                handoff_records.log_given_back(self.root, handoff)
         staging.sweep(self.root, attempt, keep)
 
     @property

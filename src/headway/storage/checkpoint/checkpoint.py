@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from headway.core.errors import ConfigError, StorageError
 from headway.core.security.signing import Key
 from headway.storage.checkpoint.dict_files import pickles_of, read_dict
-from headway.storage.checkpoint.locations import (
+from headway.storage.checkpoint.file_sources import (
     CheckpointLocation,
     DirectoryLocation,
     StoreLocation,

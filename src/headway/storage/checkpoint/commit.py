@@ -21,9 +21,9 @@ from headway.core.errors import StorageError
 from headway.core.schema.data_cursor import DataCursor, DatasetCursor
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint.file_inventory import vanished
 from headway.storage.checkpoint.manifest import flush_files, read_manifest, versions, write_manifest
 from headway.storage.checkpoint.merge import Given, merge
+from headway.storage.checkpoint.required_files import vanished
 from headway.storage.checkpoint.signatures import is_pickle
 from headway.storage.checkpoint.staging import Note, Slot, read_note
 from headway.storage.checkpoint.validation_record import carry_over, write_request

@@ -20,8 +20,8 @@ from headway.storage.checkpoint.manifest import parse_manifest, read_manifest
 from headway.storage.checkpoint.signatures import is_pickle
 from headway.storage.fs_ops import copy_tree, json_bytes, parse_json, read_json, write_json
 from headway.storage.object_store.base import ObjectStore
+from headway.storage.object_store.client_selection import is_remote, open_store
 from headway.storage.object_store.download_cache import copy_of, held
-from headway.storage.object_store.uri import is_remote, open_store
 from headway.storage.object_store.verify import contents_of, fetch
 from headway.storage.run import layout
 

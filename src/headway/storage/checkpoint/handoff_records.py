@@ -33,7 +33,7 @@ from headway.core.schema.record import FORMAT
 from headway.core.schema.shape import COUNT, Range, ShapeError, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, copy, is_temporary, remove, vanished
+from headway.storage.checkpoint.required_files import Incomplete, Inventory, copy, is_temporary, remove, vanished
 from headway.storage.checkpoint.staging import (
     HANDOFF,
     Note,

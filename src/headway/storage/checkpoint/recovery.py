@@ -1,6 +1,6 @@
 """Recovery of the checkpoints in a run directory: complete ones are kept, others are never offered.
 
-0. Unfinished hand-offs are completed (see :mod:`headway.storage.checkpoint.background_handoff`).
+0. Unfinished hand-offs are completed (see :mod:`headway.storage.checkpoint.handoff_records`).
 1. A directory in staging with a manifest is renamed: its commit was interrupted before the rename.
 2. Complete saves that the driver did not commit are committed, if all ranks that save have saved, and late files are
    added to their checkpoints. They were not flushed, so their bytes are trusted only if the machine has not rebooted
@@ -25,9 +25,9 @@ from headway.core.errors import StorageError
 from headway.core.schema.shape import printable
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint import background_handoff, staging
-from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint import handoff_records, staging
 from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, extend, publish
+from headway.storage.checkpoint.handoff_records import Handoff
 from headway.storage.checkpoint.manifest import NewerFormat, damage, one_sentence, read_manifest
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.checkpoint.validation_record import read_validation
@@ -124,7 +124,7 @@ def recover(run: Path, *, crashed: bool, signer: Signer | None = None) -> Recove
     notes = [*begun, *_finish_renames(run), *_use_complete_saves(run, signer)]
     notes += restore_reports(run, committed(run))
     if signer is not None:
-        notes += settle_handoffs(run, background_handoff.pending(run, signer.key), committed(run))
+        notes += settle_handoffs(run, handoff_records.pending(run, signer.key), committed(run))
     notes += _rescue(run)
     staging.sweep(run)
     notes += _set_damaged_aside(run, crashed=crashed)
@@ -145,8 +145,8 @@ def restore_reports(run: Path, kept: Sequence[SavedCheckpoint]) -> Iterator[str]
 
 
 def _finish_handoffs(run: Path, key: Key) -> Iterator[str]:
-    for handoff in open_handoffs(run, background_handoff.pending(run, key), committed(run)):
-        yield from finish_or_undo(run, handoff, lambda handoff: background_handoff.finish(run, handoff, key))
+    for handoff in open_handoffs(run, handoff_records.pending(run, key), committed(run)):
+        yield from finish_or_undo(run, handoff, lambda handoff: handoff_records.finish(run, handoff, key))
 
 
 def open_handoffs(run: Path, handoffs: Iterable[Handoff], kept: Sequence[SavedCheckpoint]) -> list[Handoff]:
@@ -161,7 +161,7 @@ def open_handoffs(run: Path, handoffs: Iterable[Handoff], kept: Sequence[SavedCh
     remaining = []
     for handoff in handoffs:
         if (handoff.attempt, handoff.seq, handoff.rank) in stored:
-            background_handoff.end(run, handoff)
+            handoff_records.end(run, handoff)
         else:
             remaining.append(handoff)
     return remaining
@@ -170,13 +170,13 @@ def open_handoffs(run: Path, handoffs: Iterable[Handoff], kept: Sequence[SavedCh
 def settle_handoffs(run: Path, handoffs: Iterable[Handoff], kept: Sequence[SavedCheckpoint]) -> Iterator[str]:
     """Give back moved files that have not become part of a checkpoint; messages about them. Arguments as above."""
     for handoff in open_handoffs(run, handoffs, kept):
-        yield from background_handoff.give_back(run, handoff)
+        yield from handoff_records.give_back(run, handoff)
 
 
 def _rescue(run: Path) -> Iterator[str]:
     """Keep moved files whose record another key has signed: the record is not trusted, but the files are kept."""
-    for taken in background_handoff.orphans(run):
-        place = background_handoff.rescue(run, taken)
+    for taken in handoff_records.orphans(run):
+        place = handoff_records.rescue(run, taken)
         yield f"files that were moved for a save do not belong to a report of your own run; they are in {place}"
 
 
@@ -195,7 +195,7 @@ def finish_or_undo(run: Path, handoff: Handoff, finish: Callable[[Handoff], bool
     try:
         if finish(handoff):
             return
-        where = background_handoff.withdraw(run, handoff)
+        where = handoff_records.withdraw(run, handoff)
         if where not in (None, handoff.source):
             yield f"{what} could not be moved back to {handoff.source}: they are in {where}"
     except (OSError, StorageError) as error:
@@ -204,7 +204,7 @@ def finish_or_undo(run: Path, handoff: Handoff, finish: Callable[[Handoff], bool
             raise StorageError(
                 f"{what} do not fit on the disk: {error}; they are in {handoff.aside}: free space and try again"
             ) from error
-        where = background_handoff.withdraw(run, handoff)
+        where = handoff_records.withdraw(run, handoff)
         yield f"{what} could not be stored{f' and were moved back to {where}' if where else ''}: {error}"
 
 
@@ -285,7 +285,7 @@ def _keep_aside(slots: Iterable[Slot]) -> Iterator[str]:
     """Move complete saves that cannot become a checkpoint out of staging. Moved files are given back later."""
     for slot in slots:
         if not slot.handoff.exists() and sizes(slot.folder):
-            place = background_handoff.rescue(slot.run, slot.folder)
+            place = handoff_records.rescue(slot.run, slot.folder)
             yield f"the files of rank {slot.rank} for report {slot.seq} are in {place}"
 
 

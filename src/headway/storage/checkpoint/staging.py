@@ -4,7 +4,7 @@
 .staging/3.17.rank-0.part/     being copied
 .staging/3.17.rank-0.json      the rank's note: its metrics, names and positions
 .staging/3.17.rank-0/          complete: all files of rank 0 for report 17 of attempt 3
-.staging/3.17.rank-0.handoff   these files were moved out of the user's directory: see background_handoff.py
+.staging/3.17.rank-0.handoff   these files were moved out of the user's directory: see handoff_records.py
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headway.core.schema.data_cursor import DataCursor
 from headway.core.schema.shape import COUNT, NUMBER, Range, Values, conform
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint import file_inventory
+from headway.storage.checkpoint import required_files
 from headway.storage.checkpoint.dict_files import scalars, write_dict
-from headway.storage.checkpoint.file_inventory import Inventory
 from headway.storage.checkpoint.manifest import read_manifest
+from headway.storage.checkpoint.required_files import Inventory
 from headway.storage.fs_ops import Unreadable, has_links, read_small
 from headway.storage.run import layout
 
@@ -237,7 +237,7 @@ def stage(source: Path, slot: Slot, note: Note, key: Key | None = None, *, given
         durable_fs.make_directory(slot.part)
         found = given or inventory_of(source, slot, note)
         check_any(found, source)
-        names, lacking = file_inventory.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None)
+        names, lacking = required_files.copy(found, source, slot.part, leave_out=slot.run, frozen=given is not None)
         copied.update(names)
         return replace(note, lacking=list(lacking))
 

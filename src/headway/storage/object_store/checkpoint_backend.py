@@ -12,10 +12,10 @@ from pathlib import Path, PurePath
 
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
 from headway.core.errors import StorageError
-from headway.storage.checkpoint import background_handoff
-from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, Signer
+from headway.storage.checkpoint.handoff_records import Handoff
 from headway.storage.checkpoint.manifest import parse_manifest
 from headway.storage.checkpoint.recovery import (
     Recovered,
@@ -106,17 +106,17 @@ class ObjectStoreCheckpointBackend:
         assert self.signer is not None
         assert self.home is not None
         if not self._is_uploaded(handoff.attempt, handoff.seq, handoff.rank):
-            if not background_handoff.is_available(handoff):
+            if not handoff_records.is_available(handoff):
                 return False
             send(RankUpload.of(self.store, handoff, self.signer.key), handoff.note)
         if handoff.scratch:
-            background_handoff.end(self.home, handoff)
+            handoff_records.end(self.home, handoff)
         return True
 
     def _handoffs(self, attempt: int | None = None) -> Iterator[Handoff]:
         if self.signer is None or self.home is None:
             return iter(())
-        return background_handoff.pending(self.home, self.signer.key, attempt)
+        return handoff_records.pending(self.home, self.signer.key, attempt)
 
     def clear(self, attempt: int, seq: int, rank: int, folder: str | None) -> None:
         """Delete files that will not become a checkpoint."""
@@ -134,7 +134,7 @@ class ObjectStoreCheckpointBackend:
     def _give_back(self, handoffs: Iterable[Handoff]) -> None:
         for handoff in handoffs:
             assert self.home is not None
-            background_handoff.log_given_back(self.home, handoff)
+            handoff_records.log_given_back(self.home, handoff)
 
     def survey(self) -> Survey:
         return recovery.survey(self.store)

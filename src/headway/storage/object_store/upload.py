@@ -18,8 +18,10 @@ from headway.core.checkpoints import FileConflict, StoredFile
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint.background_handoff import Handoff
-from headway.storage.checkpoint.file_inventory import (
+from headway.storage.checkpoint.handoff_records import Handoff
+from headway.storage.checkpoint.manifest import checksum
+from headway.storage.checkpoint.merge import shared_by
+from headway.storage.checkpoint.required_files import (
     PATIENCE_S,
     FileState,
     Incomplete,
@@ -29,8 +31,6 @@ from headway.storage.checkpoint.file_inventory import (
     is_temporary,
     vanished,
 )
-from headway.storage.checkpoint.manifest import checksum
-from headway.storage.checkpoint.merge import shared_by
 from headway.storage.checkpoint.staging import Note, check_name, with_source
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.run import layout

@@ -21,8 +21,8 @@ from headway.core.schema.run_description import Opening, RunDescription
 from headway.storage.checkpoint.backend import CheckpointBackend
 from headway.storage.jsonl import JsonLines
 from headway.storage.object_store.base import ObjectStore
+from headway.storage.object_store.client_selection import is_remote, open_store
 from headway.storage.object_store.log_mirror import fetch_record
-from headway.storage.object_store.uri import is_remote, open_store
 from headway.storage.run import failure_bundle, journal, layout
 from headway.storage.run.description import checkpoint_config, read_description
 from headway.storage.run.location import DirectoryRunLocation, RunLocation, StoreRunLocation

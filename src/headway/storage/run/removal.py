@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headway.core.errors import StorageError
 from headway.core.security.signing import user_key
-from headway.storage.checkpoint import background_handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.lease import Lease
 from headway.storage.object_store.log_mirror import home_of
@@ -76,8 +76,8 @@ def remove_run(path: Path) -> None:
 def _remove_handed_over(path: Path) -> None:
     """Remove files that workers moved aside for a save, to siblings of the user's directories."""
     run_id = read_description(path).id
-    for handoff in background_handoff.pending(path, user_key().for_run(run_id)):
-        background_handoff.end(path, handoff)
+    for handoff in handoff_records.pending(path, user_key().for_run(run_id)):
+        handoff_records.end(path, handoff)
 
 
 def remove_remote_run(store: ObjectStore) -> None:

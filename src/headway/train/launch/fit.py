@@ -34,7 +34,7 @@ from headway.observe import log_handler
 from headway.observe.console import Console
 from headway.observe.run_observer import RunObserver, RunObservers
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.storage.object_store.uri import open_store
+from headway.storage.object_store.client_selection import open_store
 from headway.storage.run.opening import create_remote_run, create_run, open_remote_run, open_run
 from headway.storage.run.run_directory import RunDirectory
 from headway.train import datasets

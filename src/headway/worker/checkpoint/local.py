@@ -11,9 +11,9 @@ from pathlib import Path
 from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
-from headway.storage.checkpoint import background_handoff
-from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.checkpoint.checkpoint import Checkpoint
+from headway.storage.checkpoint.handoff_records import Handoff
 from headway.storage.checkpoint.staging import (
     Note,
     Slot,
@@ -29,7 +29,7 @@ from headway.worker.checkpoint.options import SaveOptions
 
 _COPY = (
     "import sys; from pathlib import Path; source, target, run = map(Path, sys.argv[1:4]); sys.path[:] = sys.argv[4:]; "
-    "from headway.storage.checkpoint.background_handoff import copy_aside; copy_aside(source, target, run)"
+    "from headway.storage.checkpoint.handoff_records import copy_aside; copy_aside(source, target, run)"
 )
 
 
@@ -100,7 +100,7 @@ class DirectorySaver:
             self._move(source, slot, note, scratch=options.scratch)
             staged = True
         else:
-            handoff = background_handoff.begin(slot, source, note, self._key, scratch=options.scratch)
+            handoff = handoff_records.begin(slot, source, note, self._key, scratch=options.scratch)
             self._background.run(lambda: _copy_in_process(handoff, slot, self._key), slot.seq)
             staged = False
         if options.scratch and is_now:
@@ -111,12 +111,12 @@ class DirectorySaver:
         """Move the user's files, or copy and then remove them."""
         slot.clear()
         inside = same_filesystem(source, slot.run)
-        handoff = background_handoff.begin(slot, source, note, self._key, inside=inside, scratch=scratch)
+        handoff = handoff_records.begin(slot, source, note, self._key, inside=inside, scratch=scratch)
         try:
-            if not background_handoff.finish(slot.run, handoff, self._key):
+            if not handoff_records.finish(slot.run, handoff, self._key):
                 raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: its files disappeared")
         except BaseException as error:  # including an interrupt; the files are put back
-            background_handoff.undo(slot.run, handoff)
+            handoff_records.undo(slot.run, handoff)
             slot.clear()
             if isinstance(error, OSError):
                 raise StorageError(f"the checkpoint of report {slot.seq} could not be saved: {error}") from error
@@ -130,7 +130,7 @@ def same_filesystem(a: Path, b: Path) -> bool:
 def _copy_in_process(handoff: Handoff, slot: Slot, key: Key) -> None:
     """Copy in a separate process, so that training has this interpreter to itself."""
     if handoff.is_inside(slot.run):
-        return background_handoff.settle_inside(slot, handoff, key)
+        return handoff_records.settle_inside(slot, handoff, key)
     slot.clear()
     arguments = [str(handoff.aside), str(slot.part), str(slot.run)]
     done = subprocess.run([sys.executable, "-c", _COPY, *arguments, *sys.path], capture_output=True, text=True)
@@ -141,7 +141,7 @@ def _copy_in_process(handoff: Handoff, slot: Slot, key: Key) -> None:
                 f"the checkpoint of report {slot.seq} could not be saved to {slot.run}: {output[-1]}; unless a "
                 f"later attempt succeeds, its files are moved back to {handoff.source}"
             )
-        background_handoff.settle_copy(slot, handoff, key)
+        handoff_records.settle_copy(slot, handoff, key)
     except BaseException:  # including an interrupt; leave no partial copy behind
         slot.clear()
         raise

@@ -19,10 +19,10 @@ from headway.core.config import CheckpointUploadMode
 from headway.core.errors import StorageError
 from headway.core.messages import UploadGrant
 from headway.core.security.signing import Key
-from headway.storage.checkpoint import background_handoff
-from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.dict_files import scalars, write_dict
+from headway.storage.checkpoint.handoff_records import Handoff
 from headway.storage.checkpoint.staging import Note, Slot, check_any, check_source
 from headway.storage.object_store.base import ObjectStore
 from headway.storage.object_store.upload import RankUpload, check_adopted, inventory_at, put_note, send
@@ -107,7 +107,7 @@ class ObjectStoreSaver:
         if options.moves_files:
             slot = Slot(self._spool, self._attempt, seq, self._rank)
             to = rank_upload.destination
-            handoff = background_handoff.begin(slot, source, note, self._key, to, scratch=options.scratch)
+            handoff = handoff_records.begin(slot, source, note, self._key, to, scratch=options.scratch)
             rank_upload, note = rank_upload.moved_to(handoff.aside), handoff.note
         if options.scratch:
             shutil.rmtree(source, ignore_errors=True)
@@ -122,7 +122,7 @@ class ObjectStoreSaver:
             self._send(rank_upload, note)
         except BaseException:  # including an interrupt; the files are put back
             if handoff is not None:
-                background_handoff.log_given_back(self._spool, handoff)
+                handoff_records.log_given_back(self._spool, handoff)
             raise
         self._on_sent(handoff)
 
@@ -140,7 +140,7 @@ class ObjectStoreSaver:
     def _on_sent(self, handoff: Handoff | None) -> None:
         """End the hand-off if nobody needs the files back. Otherwise it stays until they are committed."""
         if handoff is not None and handoff.scratch:
-            background_handoff.end(self._spool, handoff)
+            handoff_records.end(self._spool, handoff)
 
     def _send(self, rank_upload: RankUpload, note: Note) -> None:
         """Upload now."""

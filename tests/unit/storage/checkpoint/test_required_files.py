@@ -17,11 +17,11 @@ import pytest
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
 from headway.storage import durable_fs
-from headway.storage.checkpoint import background_handoff, file_inventory, staging
+from headway.storage.checkpoint import handoff_records, required_files, staging
 from headway.storage.checkpoint.backend import LocalCheckpointBackend
 from headway.storage.checkpoint.commit import Signer
-from headway.storage.checkpoint.file_inventory import Incomplete, Inventory, is_temporary
 from headway.storage.checkpoint.recovery import recover
+from headway.storage.checkpoint.required_files import Incomplete, Inventory, is_temporary
 from headway.storage.checkpoint.staging import Note, Slot, stage
 from headway.storage.run import layout
 from headway.storage.run.opening import open_run
@@ -167,7 +167,7 @@ def test_a_file_that_always_changes_is_said(source: Path, slot: Slot, monkeypatc
         path.write_text(f"{next(number)}")
 
     monkeypatch.setattr(durable_fs, "copy", changing)
-    monkeypatch.setattr(file_inventory, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(required_files, "PATIENCE_S", 0.05)
     with pytest.raises(StorageError, match=r"source/a changes whenever it is copied"):
         stage(source, slot, ONE)
 
@@ -264,8 +264,8 @@ def outside(tmp_path: Path, source: Path) -> Path:
 
 
 def take(source: Path, slot: Slot, note: Note = ONE) -> None:
-    handed_over = background_handoff.begin(slot, source, note, KEY, inside=True)
-    background_handoff.settle_inside(slot, handed_over, KEY)
+    handed_over = handoff_records.begin(slot, source, note, KEY, inside=True)
+    handoff_records.settle_inside(slot, handed_over, KEY)
 
 
 def test_what_is_taken_leaves_the_directory_empty_and_what_links_lead_to_alone(
@@ -283,7 +283,7 @@ def test_what_is_taken_leaves_the_directory_empty_and_what_links_lead_to_alone(
 
 
 def test_what_was_copied_is_removed_without_following_links(source: Path, slot: Slot, outside: Path) -> None:
-    file_inventory.remove(source, stage(source, slot, ONE))
+    required_files.remove(source, stage(source, slot, ONE))
     assert os.listdir(source) == []
     assert (outside / "x").read_text() == "precious"
 
@@ -308,7 +308,7 @@ def until_killed(act: Callable[[], object], num_steps: int, patch: pytest.Monkey
         for name in ("rename", "mkdir", "unlink", "symlink", "link", "rmdir"):
             context.setattr(os, name, counted(getattr(os, name)))
         if not undone:
-            context.setattr(background_handoff, "undo", lambda *args: None)  # a killed process puts nothing back
+            context.setattr(handoff_records, "undo", lambda *args: None)  # a killed process puts nothing back
         try:
             act()
         except Killed:
@@ -324,12 +324,12 @@ def test_whoever_is_killed_while_files_are_taken_loses_none(
 
     def act() -> None:
         slot, source = Slot(home / "run", 1, 3, 0), home / "source"
-        handed_over = background_handoff.begin(slot, source, ONE, KEY, inside=inside)
+        handed_over = handoff_records.begin(slot, source, ONE, KEY, inside=inside)
         if inside:
-            background_handoff.settle_inside(slot, handed_over, KEY)
+            handoff_records.settle_inside(slot, handed_over, KEY)
         else:
-            background_handoff.copy_aside(handed_over.aside, slot.part, slot.run)
-            background_handoff.settle_copy(slot, handed_over, KEY)
+            handoff_records.copy_aside(handed_over.aside, slot.part, slot.run)
+            handoff_records.settle_copy(slot, handed_over, KEY)
 
     def prepare(number: int) -> Path:
         where = tmp_path / str(number)
@@ -365,14 +365,14 @@ def test_whoever_is_killed_while_files_are_taken_has_them_back_after_a_sweep(
     rename = os.rename
 
     def not_across(source: Path, target: Path) -> None:
-        if background_handoff.PREFIX in str(target):
+        if handoff_records.PREFIX in str(target):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         rename(source, target)
 
     def act() -> None:
         slot = Slot(home / "run", 1, 3, 0)
-        handed_over = background_handoff.begin(slot, home / "source", ONE, KEY, inside=how == "inside")
-        assert background_handoff.finish(slot.run, handed_over, KEY)
+        handed_over = handoff_records.begin(slot, home / "source", ONE, KEY, inside=how == "inside")
+        assert handoff_records.finish(slot.run, handed_over, KEY)
         backend.sweep(1, [])
 
     if how == "not movable":
@@ -396,19 +396,19 @@ def test_whoever_is_killed_while_files_are_taken_has_them_back_after_a_sweep(
 
 
 def test_what_is_put_back_does_not_replace_what_is_newer(source: Path, slot: Slot) -> None:
-    handed_over = background_handoff.begin(slot, source, ONE, KEY)
+    handed_over = handoff_records.begin(slot, source, ONE, KEY)
     (source / "a").write_text("of the next step")
-    background_handoff.undo(slot.run, handed_over)
+    handoff_records.undo(slot.run, handed_over)
     assert (source / "a").read_text() == "of the next step"
     assert (source.with_name("source.report-3") / "a").read_text() == "content of a"
 
 
 def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> None:
-    handed_over = background_handoff.begin(slot, source, ONE, KEY, inside=True)
+    handed_over = handoff_records.begin(slot, source, ONE, KEY, inside=True)
     for place in (source, source.with_name("source.report-3")):
         (place / "deep").mkdir(parents=True)
         (place / "deep/c").write_text("newer")
-    where = background_handoff.undo(slot.run, handed_over)
+    where = handoff_records.undo(slot.run, handed_over)
     assert where == source.with_name("source.report-3-2")
     assert files(where) == {"a", "b", "deep/c"}
     assert (source.with_name("source.report-3") / "deep/c").read_text() == "newer"
@@ -418,7 +418,7 @@ def test_what_is_put_back_twice_replaces_nothing(source: Path, slot: Slot) -> No
 def test_taken_files_that_cannot_be_put_back_are_not_swept(
     why: str, source: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    background_handoff.begin(slot, source, ONE, KEY, inside=True)
+    handoff_records.begin(slot, source, ONE, KEY, inside=True)
     key = Key(b"another") if why == "another key" else KEY
     if why == "no way back":
         monkeypatch.setattr(durable_fs, "boot_id", lambda: "another")
@@ -435,31 +435,31 @@ def test_taken_files_that_cannot_be_put_back_are_not_swept(
 def test_who_opens_a_copy_of_a_run_takes_nothing_from_the_original(
     inside: bool, links: bool, source: Path, slot: Slot, tmp_path: Path
 ) -> None:
-    background_handoff.begin(slot, source, ONE, KEY, inside=inside)
+    handoff_records.begin(slot, source, ONE, KEY, inside=inside)
     (slot.run / layout.CHECKPOINTS).mkdir(exist_ok=True)
     copied = tmp_path / "copied"
     shutil.copytree(slot.run, copied, copy_function=os.link if links else shutil.copy2)
     for run in (copied, slot.run):
         [kept] = recover(run, crashed=True, signer=Signer("id", KEY)).kept
         assert kept.manifest.files.keys() == {"a", "b", "deep/c"}
-    assert not list(source.parent.glob(f"{background_handoff.PREFIX}*"))
+    assert not list(source.parent.glob(f"{handoff_records.PREFIX}*"))
 
 
 def test_what_a_run_had_taken_is_removed_with_it(source: Path, tmp_path: Path) -> None:
     rundir = open_run(tmp_path / "removed", "auto")
-    background_handoff.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key)
+    handoff_records.begin(Slot(rundir.path, 1, 3, 0), source, ONE, rundir.key)
     rundir.close()
     remove_run(rundir.path)
-    assert not list(source.parent.glob(f"{background_handoff.PREFIX}*"))
+    assert not list(source.parent.glob(f"{handoff_records.PREFIX}*"))
     assert not rundir.path.exists()
 
 
 def test_a_copy_of_a_run_puts_nothing_back_that_the_original_has_taken(
     source: Path, slot: Slot, tmp_path: Path
 ) -> None:
-    handed_over = background_handoff.begin(slot, source, ONE, KEY)
+    handed_over = handoff_records.begin(slot, source, ONE, KEY)
     copied = shutil.copytree(slot.run, tmp_path / "copied")
-    background_handoff.undo(Path(copied), handed_over)
+    handoff_records.undo(Path(copied), handed_over)
     assert files(source) == set()
     assert files(handed_over.aside) == {"a", "b", "deep/c"}
 
@@ -494,9 +494,9 @@ def test_names_of_one_file_inside_a_directory_are_taken_without_a_copy(source: P
 
 
 def test_what_is_put_back_finds_its_directory_gone_and_makes_it_again(source: Path, slot: Slot) -> None:
-    handed_over = background_handoff.begin(slot, source, ONE, KEY)
+    handed_over = handoff_records.begin(slot, source, ONE, KEY)
     source.rmdir()
-    background_handoff.undo(slot.run, handed_over)
+    handoff_records.undo(slot.run, handed_over)
     assert files(source) == {"a", "b", "deep/c"}
 
 
@@ -522,19 +522,19 @@ def test_files_that_cannot_be_moved_are_copied_and_then_removed(
         rename(a, b)
 
     monkeypatch.setattr(os, "rename", refused)
-    handed_over = background_handoff.begin(slot, source, ONE, KEY)
+    handed_over = handoff_records.begin(slot, source, ONE, KEY)
     assert files(source) == set()
-    assert background_handoff.finish(slot.run, handed_over, KEY)
+    assert handoff_records.finish(slot.run, handed_over, KEY)
     assert files(slot.folder) == {"a", "b", "deep/c"}
-    assert [path.name for path in source.parent.iterdir() if path.name.startswith(background_handoff.PREFIX)] == []
+    assert [path.name for path in source.parent.iterdir() if path.name.startswith(handoff_records.PREFIX)] == []
 
 
 def test_what_a_link_led_to_has_vanished_before_it_was_copied(source: Path, slot: Slot, outside: Path) -> None:
-    handed_over = background_handoff.begin(slot, source, ONE, KEY)
+    handed_over = handoff_records.begin(slot, source, ONE, KEY)
     (outside / "x").unlink()
-    background_handoff.copy_aside(handed_over.aside, slot.part, slot.run)
+    handoff_records.copy_aside(handed_over.aside, slot.part, slot.run)
     with pytest.raises(StorageError, match="link/x disappeared before it was saved"):
-        background_handoff.settle_copy(slot, handed_over, KEY)
+        handoff_records.settle_copy(slot, handed_over, KEY)
     assert not slot.folder.exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from headway.core.checkpoints import Manifest, StoredFile
 from headway.core.security.signing import Key, user_key
-from headway.storage.checkpoint import background_handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, Signer, commit, extend
 from headway.storage.checkpoint.recovery import recover
@@ -124,7 +124,7 @@ def adopted(slot: Slot, source: Path) -> Path:
 
 
 def moved(slot: Slot, source: Path, *, inside: bool = False) -> Path:
-    handoff = background_handoff.begin(slot, write(source), reported(source), KEY, inside=inside)
+    handoff = handoff_records.begin(slot, write(source), reported(source), KEY, inside=inside)
     assert handoff is not None
     return handoff.aside
 

@@ -13,10 +13,10 @@ import pytest
 from headway.core.checkpoints import StoredFile, checkpoint_name
 from headway.core.errors import StorageError
 from headway.core.security.signing import Key
-from headway.storage.checkpoint import background_handoff
-from headway.storage.checkpoint.background_handoff import Handoff
+from headway.storage.checkpoint import handoff_records
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.storage.checkpoint.commit import CommitRequest, Signer
+from headway.storage.checkpoint.handoff_records import Handoff
 from headway.storage.checkpoint.manifest import checksum
 from headway.storage.checkpoint.staging import Note, Slot
 from headway.storage.object_store.base import ObjectStore
@@ -329,7 +329,7 @@ class Moved:
         source.mkdir()
         (source / "a").write_text("weights")
         upload = {"folder": checkpoint_name(0), "names": ["a"], "mine": ["a"]}
-        handoff = background_handoff.begin(Slot(folder / "home", 1, 0, 0), source, Note(2, {}), KEY, upload)
+        handoff = handoff_records.begin(Slot(folder / "home", 1, 0, 0), source, Note(2, {}), KEY, upload)
         assert backend.finish(1, 0, 0)
         return cls(backend, source, handoff)
 
@@ -346,7 +346,7 @@ def test_moved_files_stay_on_this_machine_until_their_upload_is_committed(tmp_pa
     )
     moved.backend.commit(what)
     assert moved.where() == (False, False)
-    assert list(background_handoff.pending(tmp_path / "home", KEY)) == []
+    assert list(handoff_records.pending(tmp_path / "home", KEY)) == []
 
 
 @pytest.mark.parametrize("how", ["dropped", "swept", "opened"])

@@ -12,7 +12,7 @@ import pytest
 
 from headway.core.messages import CheckpointInfo, CheckpointList, CheckpointQuery, ToWorker
 from headway.storage.checkpoint.checkpoint import Checkpoint
-from headway.worker.checkpoint.committed import UNREAD
+from headway.worker.checkpoint.readable_checkpoints import UNREAD
 from recording import RecordingConnection, session_with, start_message
 
 THERE = (CheckpointInfo("/p/checkpoint_000000", {"loss": 1}, "COMMITTED"),)
