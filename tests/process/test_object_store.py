@@ -326,7 +326,7 @@ def test_training_survives_a_bad_day_too(s3: S3) -> None:
     ("url", "words"),
     [
         ("s3://no-such-bucket/runs", "s3://no-such-bucket"),
-        ("s3://", "names no bucket"),
+        ("s3://", "has no bucket name"),
         ("hdfs7://x/y", "cannot be opened"),
     ],
 )
