@@ -162,6 +162,11 @@ def _encodable(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def has_disappeared(result: Result) -> bool:
+    """Whether the run's directory on this machine was renamed or removed while the run was running."""
+    return not os.path.isdir(result._record.path)
+
+
 def _unpacked(data: bytes) -> Any:
     import cloudpickle
 

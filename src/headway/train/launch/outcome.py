@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from headway.control.machine.events import RunState
@@ -13,7 +12,7 @@ from headway.core.errors import ControllerError, PreemptionError, TrainingFailed
 from headway.storage.run.location import DirectoryRunLocation, StoreRunLocation
 from headway.storage.run.reader import RunReader
 from headway.storage.run.run_directory import RunDirectory
-from headway.train.result import Result
+from headway.train.result import Result, has_disappeared
 
 LONGEST_CAUSE = 1000
 
@@ -50,7 +49,7 @@ def _failure(outcome: RunOutcome, result: Result) -> TrainingFailedError:
     attempts = "" if outcome.num_attempts == 1 else f" in attempt {outcome.num_attempts}"
     cause = phrases.shortened(sentence(outcome.failures), LONGEST_CAUSE)
     where = f"every rank's output: {result.path}/logs; more: headway why {result.path}"
-    if _has_disappeared(result):
+    if has_disappeared(result):
         where = f"its logs and checkpoints are no longer in {result.path}"
     text = f"the run failed{attempts}: {cause} ({where})"
     first = ordered(outcome.failures)[0]
@@ -62,16 +61,11 @@ def _failure(outcome: RunOutcome, result: Result) -> TrainingFailedError:
     return WorkerGroupError(text, failures, result)
 
 
-def _has_disappeared(result: Result) -> bool:
-    """Whether the run's directory was renamed or removed while it was running."""
-    return "://" not in result.path and not os.path.isdir(result.path)
-
-
 def last_line(outcome: RunOutcome, result: Result, seconds: float) -> str:
     """Return the outcome of the run in one line."""
     kept = result.checkpoint
     reached = [phrases.metrics(result.metrics or {}), Path(kept.path).name if kept else "no checkpoint"]
-    if _has_disappeared(result):
+    if has_disappeared(result):
         reached = ["its directory has disappeared"]
     verbs = {
         RunState.FINISHED: "finished",
