@@ -235,8 +235,8 @@ def test_retention_keeps_the_best_and_the_newest(tmp_path: Path) -> None:
     assert sorted(folders) == ["checkpoint_000000", "checkpoint_000002", "checkpoint_000003"]
 
 
-def test_a_failed_commit_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: Path) -> None:
-    """Something else exists at the checkpoint's path: the run fails, names it and leaves it unchanged."""
+def test_a_directory_that_is_not_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    """Something else exists under the name of the next checkpoint: it stays unchanged; the next free name is used."""
 
     def train_func() -> None:
         blocked = Path(train.get_context().get_trial_dir(), "checkpoints/checkpoint_000001")
@@ -245,10 +245,12 @@ def test_a_failed_commit_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: P
         (blocked / "foreign").write_text("x")
         train.report({}, save(tempfile.mkdtemp(dir=tmp_path), a="1"))
 
-    with pytest.raises(train.TrainingFailedError, match="the checkpoint of report 1 could not be committed") as caught:
-        fit(train_func)
-    assert isinstance(caught.value.__cause__, train.StorageError)
-    assert saved_files(caught.value.result) == {"a": "0"}
+    result = fit(train_func)
+    checkpoints = Path(result.path, "checkpoints")
+    assert [path.name for path in (checkpoints / "checkpoint_000001").iterdir()] == ["foreign"]
+    assert saved_files(result) == {"a": "1"}
+    assert Path(result.checkpoint.path).name == "checkpoint_000002"  # type: ignore[union-attr]
+    assert len(RunReader.at(result.path).checkpoints()) == 2
 
 
 def test_collective_calls_synchronize_all_ranks(tmp_path: Path) -> None:
