@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import psutil
 
 from headway import train
 from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
+from headway.core.schema.failure_summary import FailureSummary
 from headway.storage.run.reader import RunReader
 
 
@@ -127,17 +129,45 @@ def save(folder: str | os.PathLike[str], **files: str) -> train.Checkpoint:
     return train.Checkpoint.from_directory(folder)
 
 
-def saved_as(number: int, *, validation: ValidationRecord | None = None, **metrics: Any) -> SavedCheckpoint:
-    """A checkpoint that consists of a manifest only, for tests of ranking."""
+def saved_as(
+    number: int,
+    *,
+    ranks: Sequence[int] = (0,),
+    world_size: int = 1,
+    validation: ValidationRecord | None = None,
+    **metrics: Any,
+) -> SavedCheckpoint:
+    """A checkpoint that consists of a manifest only, for tests that need no files."""
     manifest = Manifest(
         number=number,
         name=str(number),
         seq=number,
         attempt=1,
-        world_size=1,
-        ranks=[0],
+        world_size=world_size,
+        ranks=list(ranks),
         metrics=metrics,
         files={},
         time=0.0,
     )
     return SavedCheckpoint(Path(f"/{number}"), manifest, validation=validation)
+
+
+def failure_summary(**fields: Any) -> FailureSummary:
+    """The summary of an attempt of two workers in which rank 0 was killed, with these fields changed."""
+    summary = FailureSummary(
+        time=0.0,
+        attempt=1,
+        num_workers=2,
+        first_seq=0,
+        checkpoint=None,
+        kind="died",
+        fault="dead",
+        rank=0,
+        cause="rank 0 was killed",
+        reports={},
+        batches={},
+        phases={},
+        memory={},
+        versions={},
+    )
+    return replace(summary, **fields)

@@ -23,7 +23,7 @@ from headway.compat import sgd
 from headway.core.callback import UserCallback
 from headway.core.errors import TrainingFailedError, WorkerDied
 from headway.frameworks.base import BackendConfig
-from support import Driver, becomes_true, is_gone, python, wait_until, write_script
+from support import Driver, becomes_true, is_gone, python, write_script
 
 
 @pytest.fixture
@@ -94,9 +94,10 @@ def test_a_trainer_that_waits_for_another_one_warns(one_licence: None, caplog: p
     thread = threading.Thread(target=lambda: started_with_a_licence().shutdown())
     thread.start()
     text = f"waiting for 1 'licence': 0 of 1 free ({first.logdir.name}: 1)"
-    wait_until(lambda: ("headway", logging.WARNING, text) in caplog.record_tuples, what=lambda: caplog.text)
+    assert becomes_true(lambda: ("headway", logging.WARNING, text) in caplog.record_tuples), caplog.text
     first.shutdown()
-    thread.join()
+    thread.join(timeout=30)
+    assert not thread.is_alive(), "the second trainer got the licence"
 
 
 def test_what_a_hook_has_set_stays_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

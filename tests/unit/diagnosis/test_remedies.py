@@ -5,29 +5,14 @@ from __future__ import annotations
 from typing import get_args
 
 from headway.control.machine.retry_policy import FailureKind
-from headway.core.schema.failure_summary import FailureSummary
 from headway.diagnosis.remedies import REMEDIES, remedies
 from headway.diagnosis.verdict import Fault
+from support import failure_summary
 
 
 def advice(cause: str) -> tuple[str, ...]:
     """Return the advice for a process that exited for this cause."""
-    summary = FailureSummary(
-        time=0.0,
-        attempt=1,
-        num_workers=2,
-        first_seq=0,
-        checkpoint=None,
-        kind="died",
-        fault="dead",
-        rank=0,
-        cause=cause,
-        reports={},
-        batches={},
-        phases={},
-        memory={},
-        versions={},
-    )
+    summary = failure_summary(cause=cause)
     return remedies(summary)
 
 

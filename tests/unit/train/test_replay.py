@@ -16,7 +16,7 @@ from headway.core.task import WorkerOptions
 from headway.diagnosis import replay_info
 from headway.storage.checkpoint.checkpoint import Checkpoint
 from headway.train.replay import _on_this_machine, start_from
-from support import saved_as
+from support import failure_summary, saved_as
 
 RUN = Path("/runs/a")
 
@@ -27,21 +27,8 @@ def opened(path: PurePath) -> Checkpoint:
 
 def began(first_seq: int, checkpoint: str | None) -> FailureSummary:
     """The summary of an attempt that began there."""
-    return FailureSummary(
-        time=0.0,
-        attempt=2,
-        num_workers=2,
-        first_seq=first_seq,
-        checkpoint=checkpoint,
-        kind="raised",
-        fault="exception",
-        rank=0,
-        cause="",
-        reports={},
-        batches={},
-        phases={},
-        memory={},
-        versions={},
+    return failure_summary(
+        attempt=2, first_seq=first_seq, checkpoint=checkpoint, kind="raised", fault="exception", cause=""
     )
 
 

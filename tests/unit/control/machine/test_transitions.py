@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Any, TypeVar
 
 import pytest
@@ -35,7 +34,7 @@ from headway.control.machine.events import (
 from headway.control.machine.report_rounds import GIVER_WINDOW, ROUND_WINDOW
 from headway.control.machine.retry_policy import RetryBudgets
 from headway.control.machine.state import MachineState
-from headway.core.checkpoints import Manifest, SavedCheckpoint, ValidationRecord
+from headway.core.checkpoints import ValidationRecord
 from headway.core.config import CheckpointConfig
 from headway.core.messages import (
     AbortEvent,
@@ -56,6 +55,7 @@ from headway.core.messages import (
     WorkerExited,
 )
 from headway.core.validation import ReportedCheckpointStatus
+from support import saved_as
 
 A = TypeVar("A")
 
@@ -101,22 +101,6 @@ class Machine:
         return [(each.rank, each.message) for each in self.took(SendMessage) if isinstance(each.message, kind)]
 
 
-def saved(seq: int, *ranks: int, num_workers: int = 1, validation: ValidationRecord | None = None) -> SavedCheckpoint:
-    name = f"checkpoint_{seq:06d}"
-    manifest = Manifest(
-        number=seq,
-        name=name,
-        seq=seq,
-        attempt=1,
-        world_size=num_workers,
-        ranks=list(ranks or (0,)),
-        metrics={},
-        files={},
-        time=0.0,
-    )
-    return SavedCheckpoint(PurePath("/r") / name, manifest, validation=validation)
-
-
 def test_tracked_state_is_committed_only_with_the_files_of_ranks_that_returned_before() -> None:
     machine = Machine(2)
     for rank in (0, 1):
@@ -124,7 +108,7 @@ def test_tracked_state_is_committed_only_with_the_files_of_ranks_that_returned_b
     for rank in (0, 1):
         machine.save(rank, "epoch 0")
     assert [each.round.givers for each in machine.took(CommitCheckpoint)] == [(0, 1)]
-    machine.do(CommitDoneEvent(1, 0, saved(0, 0, 1, num_workers=2)))
+    machine.do(CommitDoneEvent(1, 0, saved_as(0, ranks=(0, 1), world_size=2)))
     machine.says(0, FunctionReturned(value=b""))
     machine.save(1, "epoch 1")
     assert machine.took(CommitCheckpoint) == []
@@ -136,7 +120,7 @@ def test_files_of_the_user_are_committed_without_ranks_that_returned_before() ->
     machine = Machine(2)
     machine.report(0, files=True)
     machine.report(1, files=True)
-    machine.do(CommitDoneEvent(1, 0, saved(0, 0, 1, num_workers=2)))
+    machine.do(CommitDoneEvent(1, 0, saved_as(0, ranks=(0, 1), world_size=2)))
     machine.says(0, FunctionReturned(value=b""))
     machine.report(1, files=True)
     assert [each.round.givers for each in machine.took(CommitCheckpoint)] == [(1,)]
@@ -236,7 +220,7 @@ def test_a_request_to_end_in_the_pause_before_a_retry_is_no_failure(event: Any, 
 def test_a_validation_that_ends_together_with_the_run_is_recorded() -> None:
     machine = Machine()
     machine.report(0, files=True)
-    checkpoint = saved(0, validation=ValidationRecord())
+    checkpoint = saved_as(0, validation=ValidationRecord())
     machine.do(CommitDoneEvent(1, 0, checkpoint))
     machine.says(0, FunctionFailed(kind="ValueError", message="bad", traceback=""))
     machine.says(0, WorkerExited(code=1))
@@ -255,15 +239,15 @@ def test_a_rank_is_not_given_the_path_of_a_checkpoint_that_was_retired_meanwhile
     machine = Machine(2, num_to_keep=1)
     machine.report(0, files=True)
     machine.do(OverdueEvent(1, 0))
-    machine.do(CommitDoneEvent(1, 0, saved(0, num_workers=2)))
+    machine.do(CommitDoneEvent(1, 0, saved_as(0, world_size=2)))
     assert machine.sent(CheckpointCommitted) != []
     machine.report(1, files=True)
     assert len(machine.took(ExtendCheckpoint)) == 1
     for rank in (0, 1):
         machine.report(rank, files=True)
-    machine.do(CommitDoneEvent(1, 1, saved(1, 0, 1, num_workers=2)))
+    machine.do(CommitDoneEvent(1, 1, saved_as(1, ranks=(0, 1), world_size=2)))
     assert [each.saved.seq for each in machine.took(RetireCheckpoint)] == [0]
-    machine.do(CommitDoneEvent(1, 0, saved(0, 0, 1, num_workers=2)))
+    machine.do(CommitDoneEvent(1, 0, saved_as(0, ranks=(0, 1), world_size=2)))
     assert machine.sent(CheckpointCommitted) == []
     assert [rank for rank, _ in machine.sent(FilesDiscarded)] == [0, 1]
 

@@ -8,28 +8,13 @@ from pathlib import Path
 import pytest
 
 from headway.core.errors import StorageError
-from headway.core.schema.failure_summary import FailureSummary
 from headway.core.security.signing import Key
 from headway.storage.run import failure_bundle, layout
 from headway.storage.run.failure_bundle import FailureBundle, StoredFailure
+from support import failure_summary
 
 KEY = Key(b"of the run")
-SUMMARY = FailureSummary(
-    time=2.0,
-    attempt=1,
-    num_workers=2,
-    first_seq=0,
-    checkpoint=None,
-    kind="died",
-    fault="dead",
-    rank=0,
-    cause="rank 0 was killed",
-    reports={},
-    batches={},
-    phases={},
-    memory={},
-    versions={},
-)
+SUMMARY = failure_summary(time=2.0)
 BUNDLE = FailureBundle("attempt-001", SUMMARY, {1: "in load (train.py:12)"}, b"packed", KEY)
 
 

@@ -14,7 +14,7 @@ from headway.core.errors import StorageError
 from headway.storage.run import layout
 from headway.storage.run.lock import is_open
 from headway.storage.run.opening import open_run
-from support import python
+from support import is_gone, python
 
 
 def test_whoever_looks_does_not_lock_out_whoever_opens(tmp_path: Path) -> None:
@@ -63,7 +63,9 @@ def test_a_forked_process_that_outlives_its_parent_does_not_hold_the_lock(tmp_pa
     outcome = python("-c", code, tmp_path / "run")
     child = int(outcome.stdout)
     try:
-        open_run(tmp_path / "run", "auto").close()
+        run = open_run(tmp_path / "run", "auto")
+        assert not is_gone(child), "the run was opened while the child was running"
+        run.close()
     finally:
         os.kill(child, signal.SIGKILL)
 

@@ -35,8 +35,10 @@ def test_an_interrupt_while_a_message_is_sent_is_raised_afterwards() -> None:
 def test_an_interrupt_that_was_delayed_in_one_run_is_not_raised_in_the_next() -> None:
     with interrupt_guard.speaking:
         interrupt()
+    assert interrupt_guard._pending
     interrupt_guard.install_interrupt_handler()
     interrupt_guard.raise_pending_interrupt()
+    assert not interrupt_guard._pending
 
 
 def test_idle_workers_ignore_interrupts_until_their_next_run() -> None:
